@@ -23,9 +23,8 @@ static __always_inline bool incast_has_waiting(const struct port *port)
 	return INCAST_USED && incast_has_waiting_flow(&port->state.incast);
 }
 
-/* Ends what is over, before incast control accounts for a packet (incast_advance_time()). Not in the
- * functions that do, which hold the lock of a record, and of which the verifier walks more ways.
- * Returns the time. */
+/* Ends what is over, before incast control accounts for a packet (incast_advance_time()). The
+ * functions that account hold the lock of a record, and may not call it. Returns the time. */
 __noinline __u64 incast_tick(struct port *port)
 {
 	__u64 now = bpf_ktime_get_ns();

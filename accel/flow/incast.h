@@ -16,8 +16,15 @@
  * them: the wire's part of the credit is for data that come in the course of a round trip. What
  * flows may send without another grant comes out of the queue's part (incast_volley()): first
  * windows, those of flows that have finished, trains, and what requests are granted at once. Where
- * it has less than two segments for each shaped flow, a finished flow that may send unasked is left
- * one, whatever the queue.
+ * it has less than two segments for each shaped flow, a finished flow that is known to send unasked
+ * is left one, whatever the queue.
+ *
+ * Room. Credit that is left may be much: what the wire takes. Granted at once it comes at once, a
+ * round trip later, and then the queue has to take it. So each port has room for its share of a
+ * volley, which is used by grants and by requests to flows with open windows, and comes back as
+ * the port's share of the line has time for it. A window that slides needs none: it opens as data
+ * come. Where the wire takes more than the queue, only trains may use that of many flows: what
+ * these leave open when they finish comes with the next volley.
  *
  * Grant queue. A flow with a closed window that gets nothing waits in the grant queue, which is
  * served before flows with open windows. With many flows (INCAST_SLIDES) a window is opened only
@@ -62,7 +69,8 @@
  *                 flows and this port's others have less                          or one
  *                 outstanding than half its share of a volley
  *   OTHER         at the head, the grant queue is empty, credit     NOT_WAITING   the same
- *                 is left
+ *                 is left; unless it is known to send unasked,
+ *                 less is outstanding than the share of a volley
  *   OTHER         its answer ends, and it only ever answers         ANSWERER      closed
  *   finished      request of the VM, or more data: nothing granted  QUEUED        closed
  *   finished      request of the VM: granted                        NOT_WAITING   its request
@@ -87,8 +95,9 @@
  *
  * Rates are bytes per tick of 2^20 ns (1.05 ms): 131072 is 1 Gb/s.
  *
- * Credit is in incast_credit.h, the round trip in incast_round_trip.h, the window in
- * incast_window.h, the grant queue in incast_queue.h; each includes the one before.
+ * Credit is in incast_credit.h, time and room in incast_time.h, the round trip in
+ * incast_round_trip.h, the window in incast_window.h, the grant queue in incast_queue.h; each
+ * includes the one before.
  */
 #ifndef VSNOOP_FLOW_INCAST_H
 #define VSNOOP_FLOW_INCAST_H

@@ -122,10 +122,10 @@ static __always_inline __u32 incast_beyond(const struct uplink *u)
 
 /* The credit: bytes of payload that all flows together may have in flight, in the queue and on the
  * wire. What many flows leave open when they finish comes at once with the next volley. So what the
- * wire takes beyond the queue is left for trains, of which all is used (incast_left_now()). */
+ * wire takes beyond the queue is left for trains, of which all is used (incast_train_of()). */
 static __always_inline __u32 incast_credit(const struct uplink *u)
 {
-	return u->credit;
+	return incast_volley(u) + incast_wire(u) - incast_beyond(u);
 }
 
 /* Number of ports that want more than the equal share, this one included: as of the last census or
@@ -157,7 +157,7 @@ static __always_inline void incast_want(struct uplink *u, struct incast_port *po
 static __always_inline __u32 incast_port_share(const struct uplink *u,
 					       const struct incast_port *port)
 {
-	return incast_credit(u) / incast_ports(u, port);
+	return u->credit / incast_ports(u, port);
 }
 
 /* The same of incast_volley(). */
@@ -172,15 +172,15 @@ static __always_inline bool incast_has_much(const struct uplink *u, const struct
 {
 	__u32 ports = greater(greater(u->receiving, u->receiving_now), 1);
 
-	return port->own.outstanding > (__s64)(incast_credit(u) / ports);
+	return port->own.outstanding > (__s64)(u->credit / ports);
 }
 
 /* Equal share of one flow in its port's share, bytes. */
 static __always_inline __u32 incast_share(const struct uplink *u, const struct incast_port *port)
 {
-	__u32 flows = port->flows > port->counted ? port->flows : port->counted;
+	__u32 flows = greater(greater(port->flows, port->counted), 1);
 
-	return incast_port_share(u, port) / (flows ? flows : 1);
+	return incast_port_share(u, port) / flows;
 }
 
 /* The end of what was received, in the unit of an answer's length, in which 16 MB are 0 again. */
@@ -223,131 +223,6 @@ static __always_inline __u32 incast_whole(const struct flow *f, const struct upl
 
 	window = greater(window, least);
 	return window - window % mss;
-}
-
-/* Ends an account's epochs before `epoch`: their outstanding credit becomes silent. */
-static __always_inline void incast_end_epochs(struct incast_account *a, __u32 epoch)
-{
-	__u32 first = a->epoch, count = epoch - first, i;
-	__s64 silent = 0;
-
-	if (!count || count >= 1u << 31 || !__sync_bool_compare_and_swap(&a->epoch, first, epoch))
-		return;
-	for (i = 0; i < INCAST_EPOCHS && i < count; i++)
-		silent += __sync_lock_test_and_set(&a->ends[(first + i) & (INCAST_EPOCHS - 1)], 0);
-	__sync_fetch_and_sub(&a->outstanding, silent);
-	__sync_fetch_and_add(&a->silent, silent);
-	/* Corrects what concurrent updates have lost. */
-	if (a->open <= 0)
-		__sync_lock_test_and_set(&a->silent, 0);
-}
-
-/* Ends a census for a port: counts the flows that took part in it. */
-static __always_inline void incast_end_census(const struct uplink *u, struct incast_port *port)
-{
-	__u32 census = port->census, now = u->census, flows;
-
-	if (census == now || !__sync_bool_compare_and_swap(&port->census, census, now))
-		return;
-	flows = now - census == 1 ? port->counted : 0;
-	port->flows = flows + (port->own.queued > 0 ? port->own.queued : 0);
-	port->counted = 0;
-}
-
-/* Computes both again: once, so that what needs them knows nothing of how. */
-static __always_inline void incast_note_credit(struct uplink *u)
-{
-	u->beyond = incast_beyond(u);
-	u->credit = incast_volley(u) + incast_wire(u) - u->beyond;
-}
-
-/* Computes what a packet would need a division for. */
-static __always_inline void incast_note_drain(struct uplink *u)
-{
-	__u64 ns = u->rate ? ((__u64)u->buffer << INCAST_TICK_BITS) / u->rate : 0;
-
-	u->drain_ns = ns < NSEC_PER_SEC ? ns : NSEC_PER_SEC;
-	incast_note_credit(u);
-}
-
-static __always_inline __u64 incast_census_ns(const struct uplink *u)
-{
-	__u64 ns = INCAST_CENSUS_QUEUES * (__u64)u->drain_ns;
-
-	if (ns > INCAST_LONGEST_CENSUS_NS)
-		return INCAST_LONGEST_CENSUS_NS;
-	return ns > INCAST_LEAST_CENSUS_NS ? ns : INCAST_LEAST_CENSUS_NS;
-}
-
-/* These bytes of payload come after a round trip. */
-static __always_inline void incast_take_room(struct incast_port *port, __s64 bytes)
-{
-	__sync_fetch_and_sub(&port->room, bytes);
-}
-
-/* Room. What is granted at once comes at once, after a round trip, and then the queue has to take
- * it. So a port may be granted its share of a volley at once, and more only as its share of the line
- * has time for it, headers apart. What is not outstanding needs no room any more. */
-static __always_inline void incast_make_room(const struct uplink *u, struct incast_port *port,
-					     __u64 now)
-{
-	__u64 since = port->room_ns, elapsed = since_ns(now, since), bytes;
-	__s64 before = port->room, room, most = incast_volley_share(u, port), least = most;
-
-	if (elapsed && !__sync_bool_compare_and_swap(&port->room_ns, since, now))
-		return;
-	if (elapsed > NSEC_PER_SEC)
-		elapsed = NSEC_PER_SEC;
-	bytes = (elapsed * (u->rate - (u->rate >> 4))) >> INCAST_TICK_BITS;
-	room = before + (__s64)(bytes / incast_ports(u, port));
-	least -= greater(port->own.outstanding, 0);
-	__sync_fetch_and_add(&port->room, lesser(greater(room, least), most) - before);
-}
-
-/* Ends slots, epochs and censuses that are over; the first CPU to come after the end does it. A
- * slot is 2T: its first half measures BW_T and sets the quota. */
-static __always_inline void incast_advance_time(struct uplink *u, struct incast_port *port,
-						__u64 now)
-{
-	__u64 slot = u->slot_ns, t = u->t_ns > INCAST_MIN_SLOT_NS ? u->t_ns : INCAST_MIN_SLOT_NS;
-	__u64 elapsed = since_ns(now, slot), census_ns = incast_census_ns(u), bytes, weight;
-
-	if (elapsed >= t && !u->is_granting) {
-		u->is_granting = 1;
-		bytes = u->bytes - u->slot_bytes;
-		if (elapsed > INCAST_LONGEST_SLOTS * t)
-			elapsed = INCAST_LONGEST_SLOTS * t;
-		u->total = (bytes << INCAST_TICK_BITS) / elapsed;
-		u->quota = INCAST_ALPHA(u->rate) > u->total ? INCAST_ALPHA(u->rate) - u->total : 0;
-	}
-	if (elapsed >= 2 * t && __sync_bool_compare_and_swap(&u->slot_ns, slot, now)) {
-		u->slot_bytes = u->bytes;
-		u->is_granting = 0;
-		incast_note_drain(u);
-		weight = u->weight;
-		if (weight) {
-			__u64 rtt = u->weighted_rtt / weight;
-
-			u->t_ns = rtt < census_ns ? rtt : census_ns;
-			u->weighted_rtt = u->weight = 0;
-		}
-	}
-	incast_note_credit(u);
-	incast_end_epochs(&u->all, now >> INCAST_EPOCH_BITS);
-	incast_end_epochs(&port->own, u->all.epoch);
-	slot = u->census_ns;
-	if (since_ns(now, slot) >= census_ns &&
-	    __sync_bool_compare_and_swap(&u->census_ns, slot, now)) {
-		u->receiving = u->receiving_now;
-		u->receiving_now = 0;
-		u->wanting = u->wanting_now;
-		u->wanting_now = 0;
-		u->flows = u->flows_now;
-		u->flows_now = 0;
-		u->census++;
-	}
-	incast_end_census(u, port);
-	incast_make_room(u, port, now);
 }
 
 /* Reason to open a window. */
@@ -496,7 +371,7 @@ static __always_inline __s64 incast_kept(const struct uplink *u, const struct in
 static __always_inline __s64 incast_left(const struct uplink *u, const struct incast_port *port,
 					 bool is_train)
 {
-	__s64 left = (__s64)incast_credit(u) - incast_outstanding(u), own;
+	__s64 left = (__s64)u->credit - incast_outstanding(u), own;
 
 	if (is_train)
 		left += u->beyond;

@@ -130,10 +130,10 @@ static __always_inline void incast_give(struct flow *f, struct uplink *u, struct
 	incast_leave_queue(f, u, port);
 }
 
-/* What a port may have outstanding before flows that have finished get a window for their next data,
- * bytes: all such flows may send at the same time. Those that only ever answer answer the next
- * volley of requests at the same time as those that are granted it: they are left half of it. One
- * that is known to send unasked is not kept waiting. */
+/* What a port may have outstanding before flows that have finished get a window for their next
+ * data, bytes: all such flows may send at the same time. Those that only ever answer are left half
+ * of a volley, because they answer the next requests at the same time as those that are granted it.
+ * One that is known to send unasked is not kept waiting. */
 static __always_inline __s64 incast_room_of_finished(const struct flow *f, const struct uplink *u,
 						     const struct incast_port *port)
 {
@@ -310,9 +310,8 @@ static __always_inline enum incast_waiting incast_open_live(struct flow *f, stru
 
 /* An ACK is about to go to the sender: opens its window further, if it may. Returns what the flow
  * waits for from now on, if that is new: the grant queue, or the queue of finished flows. */
-static __always_inline enum incast_waiting incast_open(struct flow *f, struct uplink *u,
-						       struct incast_port *port,
-						       enum incast_why why)
+static __always_inline enum incast_waiting
+incast_open(struct flow *f, struct uplink *u, struct incast_port *port, enum incast_why why)
 {
 	__u32 least = 0, want = 0;
 
@@ -402,8 +401,8 @@ static __always_inline bool incast_has_waiting_flow(const struct incast_port *po
 }
 
 /* Which queue of this port is served next, if there is credit for its head, beside some of what
- * silent flows have open? Called before a flow is dequeued: a flow that is dequeued too early goes to the tail, and could starve. With the uplink
- * turned off all waiting flows are dequeued. */
+ * silent flows have open? Called before a flow is dequeued: a flow that is dequeued too early goes
+ * to the tail, and could starve. With the uplink turned off all waiting flows are dequeued. */
 static __always_inline enum incast_waiting incast_next(struct uplink *u, struct incast_port *port,
 						       __u64 now)
 {
@@ -466,9 +465,8 @@ static __always_inline void incast_show(struct flow *f, struct hold *h,
 
 /* Offers a grant to a flow that waits for `waits`. After SERVED_ACK its sender must be shown the
  * window (incast_show()). */
-static __always_inline enum incast_served incast_serve(struct flow *f, struct uplink *u,
-						       enum incast_waiting waits,
-						       struct incast_port *port)
+static __always_inline enum incast_served
+incast_serve(struct flow *f, struct uplink *u, enum incast_waiting waits, struct incast_port *port)
 {
 	struct incast *i = &f->incast;
 

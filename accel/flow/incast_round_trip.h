@@ -6,7 +6,7 @@
 #ifndef VSNOOP_FLOW_INCAST_ROUND_TRIP_H
 #define VSNOOP_FLOW_INCAST_ROUND_TRIP_H
 
-#include "incast_credit.h"
+#include "incast_time.h"
 
 #define INCAST_STAMP_BITS 4
 #define INCAST_SAMPLE_BITS 8

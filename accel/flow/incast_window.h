@@ -132,8 +132,7 @@ static __always_inline void incast_control(struct flow *f, struct uplink *u,
 {
 	struct incast *i = &f->incast;
 	__u64 elapsed = incast_sampled_ns(i, now), rtt = i->rtt_ns;
-	__u32 share = incast_share(u, port), least = incast_least(f, u, port),
-	      credit = incast_credit(u);
+	__u32 share = incast_share(u, port), least = incast_least(f, u, port), credit = u->credit;
 	__u32 mss = incast_mss(f), step = i->window >> INCAST_STEP_BITS;
 	__u32 ample = incast_ample(f, u, port);
 	__u64 sample, expected, missing;
