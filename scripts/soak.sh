@@ -2,8 +2,8 @@
 # Searches what can happen to small connections further than the tests do, runs the simulated
 # transfers with more seeds, random storms for as many seconds as there are seeds, and what tests do
 # more of where VSNOOP_SOAK is set (vsnoop_testbed::soak): links for longer among unknown sources,
-# cuts and gigabytes, listeners that are busy for longer, migrations, short connections, and all
-# tests on each kernel.
+# cuts and gigabytes, listeners that are busy for longer, migrations, short connections, all tests
+# on each kernel, and other software beside vsnoop on one of them.
 # $1: most states of a search, $2: seeds of each case.
 #
 # Prints how many states there are (dev/vsnoop-lab/notes/2026-11.md) and ends with the tests'

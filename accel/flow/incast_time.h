@@ -19,8 +19,8 @@ static __always_inline void incast_end_epochs(struct incast_account *a, __u32 ep
 		silent += __sync_lock_test_and_set(&a->ends[(first + i) & (INCAST_EPOCHS - 1)], 0);
 	__sync_fetch_and_sub(&a->outstanding, silent);
 	__sync_fetch_and_add(&a->silent, silent);
-	/* Corrects what concurrent updates have lost: without flows the sum is 0. What flows have left
-	 * in epochs to come is outstanding until these end. */
+	/* Corrects what concurrent updates have lost: without flows the sum is 0. What they have
+	 * left in epochs to come is outstanding until these end. */
 	if (a->open <= 0)
 		__sync_lock_test_and_set(&a->silent, -a->outstanding);
 }

@@ -12,7 +12,7 @@ use crate::programs::test_programs;
 /// `ip` makes taps, veths and bridges.
 const MODULES: [&str; 3] = ["tun", "veth", "bridge"];
 
-/// How many of the tests run on each kernel, on the newest and on the oldest. In `make soak` each
+/// How many of the tests run on each kernel, and on the oldest and the newest. In `make soak` each
 /// has all.
 pub const FEW: usize = 1;
 pub const MOST: usize = 3;

@@ -7,8 +7,11 @@ use anyhow::{Result, ensure};
 
 use crate::interrupt;
 
-/// The polling interval.
+/// The shortest and the longest polling interval.
 const INTERVAL: Duration = Duration::from_millis(10);
+const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+/// A look that takes long, because it runs a program, is repeated after this many times as long.
+const LOOKS: u32 = 4;
 /// A pause looks this often whether an interrupt ends it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
@@ -20,12 +23,20 @@ pub fn wait_until(
     mut done: impl FnMut() -> Result<bool>,
 ) -> Result<()> {
     let start = Instant::now();
-    while !done()? {
+    loop {
+        let look = Instant::now();
+        if done()? {
+            return Ok(());
+        }
         interrupt::check()?;
         ensure!(start.elapsed() < limit, "waited in vain until {what}");
-        thread::sleep(INTERVAL);
+        sleep_after(look.elapsed());
     }
-    Ok(())
+}
+
+/// The pause after a look that took this long and saw nothing.
+pub fn sleep_after(look: Duration) {
+    thread::sleep((look * LOOKS).clamp(INTERVAL, LONGEST_INTERVAL));
 }
 
 /// Sleeps, unless the run is interrupted.

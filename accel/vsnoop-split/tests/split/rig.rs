@@ -124,6 +124,7 @@ impl Rig {
             state.is_split = !was_drained;
             if was_drained && split.is_drained().expect("drained") {
                 state.join();
+                state.was_joined = true;
                 return split.join().expect("join");
             }
             state.is_split = true;

@@ -48,6 +48,10 @@ impl<'a> Segment<'a> {
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
+
+    pub fn is_bare_ack(&self) -> bool {
+        self.flags == ACK && self.payload.is_empty()
+    }
 }
 
 fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr, &[u8])> {

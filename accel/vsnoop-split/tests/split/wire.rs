@@ -45,8 +45,10 @@ pub struct State {
     pub vm_acknowledged: Option<u32>,
     /// Raw window of the sockets that the VM was shown last.
     pub vm_room: Option<u16>,
-    /// Segments of sockets while the connection is not split.
+    /// Segments of sockets while the connection is not split, but for ACKs that were under way
+    /// when it was joined.
     pub strays: usize,
+    pub was_joined: bool,
     shown: Shown,
     /// Right edges that went back.
     pub edges_back: Vec<String>,
@@ -145,7 +147,8 @@ impl State {
                 self.record.peer.see(&segment);
             }
             From::Sockets if !self.is_split => {
-                self.strays += 1;
+                let is_late_ack = self.was_joined && segment.is_bare_ack();
+                self.strays += usize::from(!is_late_ack);
                 return;
             }
             From::Sockets => {}

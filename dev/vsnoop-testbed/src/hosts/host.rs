@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::net::{Netns, check};
 use crate::relay::{Freeze, Relay};
-use crate::workspace;
+use crate::{wait, workspace};
 
 /// The longest wait for a link to start, or for its status to change.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -195,6 +195,7 @@ impl Host {
     pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<()> {
         let since = Instant::now();
         loop {
+            let look = Instant::now();
             let shown = match status(&self.netns, &self.name) {
                 Ok(status) if wanted(&status) => return Ok(()),
                 Ok(status) => status["peers"].to_string(),
@@ -207,7 +208,7 @@ impl Host {
                 self.name,
                 self.words()
             );
-            std::thread::sleep(Duration::from_millis(50));
+            wait::sleep_after(look.elapsed());
         }
     }
 }
