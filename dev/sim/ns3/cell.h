@@ -15,7 +15,7 @@ namespace vsnoop
 struct Cell {
 	std::string kind = "queries"; /* queries, flows, uploads, downloads */
 	std::string tcp = "cubic"; /* cubic, reno, bbr, dctcp */
-	std::string control = "off"; /* off, incast, incast-early, early */
+	std::string control = "off"; /* off, incast, incast-early, early, split */
 	uint32_t senders = 8;
 	uint32_t vms = 1; /* that the senders answer, in turn */
 	uint32_t background = 0; /* senders beside them that never stop */

@@ -22,7 +22,7 @@ static Cell parse(int argc, char **argv)
 
 	options.AddValue("kind", "queries, flows, uploads or downloads", cell.kind);
 	options.AddValue("tcp", "cubic, reno, bbr or dctcp", cell.tcp);
-	options.AddValue("control", "off, incast, incast-early or early", cell.control);
+	options.AddValue("control", "off, incast, incast-early, early or split", cell.control);
 	options.AddValue("senders", "that answer", cell.senders);
 	options.AddValue("vms", "that the senders answer", cell.vms);
 	options.AddValue("background", "senders that never stop", cell.background);

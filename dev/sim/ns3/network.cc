@@ -112,6 +112,8 @@ static vsnoop_sim_settings settings(const Cell &cell)
 	settings.attached = cell.control != "off";
 	settings.incast = cell.control == "incast" || cell.control == "incast-early";
 	settings.early = cell.control == "early" || cell.control == "incast-early";
+	if (cell.control == "split")
+		settings.early = 2;
 	settings.buffer_bytes = cell.buffer;
 	if (cell.alpha > 0)
 		settings.buffer_bytes = cell.buffer * cell.alpha / (1 + cell.alpha);

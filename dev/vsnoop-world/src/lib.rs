@@ -16,7 +16,7 @@ pub mod guest;
 pub mod helper;
 pub mod host;
 pub mod kernel;
-mod layout;
+pub mod layout;
 pub mod maps;
 mod native;
 pub mod scenario;

@@ -18,7 +18,7 @@ struct vsnoop_sim_settings {
 	uint32_t ports;
 	uint32_t attached; /* 0: the host passes frames on, and VMs stand all the same */
 	uint32_t incast; /* 1: incast control, for a last hop with the rate and queue below */
-	uint32_t early; /* 1: early ACKs, with a hold and an engine */
+	uint32_t early; /* 1: early ACKs, with a hold and an engine; 2: and split connections */
 	uint32_t buffer_bytes;
 	uint64_t rate_bps;
 	uint64_t hold_bytes; /* of each port */

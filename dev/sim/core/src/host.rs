@@ -7,14 +7,15 @@ use vsnoop_flow::incast::uplink_rate;
 use vsnoop_flow::testing::clock::START;
 use vsnoop_flow::types::*;
 use vsnoop_hold::LOOK_NS;
-use vsnoop_packet::checksum;
 use vsnoop_packet::headers::Headers;
-use vsnoop_world::frame::{Frame, Summed};
+use vsnoop_world::downloads::Downloads;
+use vsnoop_world::frame::Frame;
 use vsnoop_world::host::{Fortune, Served};
 use vsnoop_world::kernel::SimulatedPort;
 use vsnoop_world::schedule::{Schedule, Turn};
 use vsnoop_world::wire::Path;
 
+use crate::incoming::{frame_for_sockets, verified_frame};
 use crate::no_guest::NoGuest;
 
 /// `struct vsnoop_sim_counts`.
@@ -36,10 +37,6 @@ const UPLINK: u32 = 3;
 const FIRST_TAP: u32 = 1_000;
 /// Connections of a port that the engine can serve.
 const MOST_CONNECTIONS: usize = 4_096;
-const ETHERNET_BYTES: usize = 14;
-/// A header of IPv4 without options, and where its checksum is.
-const IPV4_BYTES: usize = 20;
-const IPV4_CHECKSUM: usize = 10;
 /// From the stops of a VM to those of the next, ms: no divisor of a usual period.
 const PHASE_MS: u64 = 37;
 /// From the doorbell to the engine at most, us.
@@ -51,6 +48,8 @@ pub enum Early {
     Never,
     /// With an engine and a hold.
     Held,
+    /// The same, and connections of late VMs are split.
+    Split,
 }
 
 /// When VMs stand, each at a time of its own.
@@ -105,6 +104,9 @@ struct Machine {
     held: u64,
     held_most: u64,
     engine_runs: u64,
+    /// Split connections, and when a timer of their sockets is due.
+    downloads: Option<Downloads>,
+    sockets_at: u64,
     /// When it has something to do, as it stands in `Host::due`.
     due: u64,
 }
@@ -163,10 +165,10 @@ impl Host {
     }
 
     pub fn to_vm(&mut self, port: usize, bytes: &[u8], now_ns: u64) {
-        let early = self.early;
+        let is_early = self.early != Early::Never;
         let machine = self.switch_to(port, now_ns);
-        let mut frame = verified(bytes);
-        if early == Early::Held {
+        let mut frame = machine.come_in(bytes);
+        if is_early {
             machine.note_path(bytes, true);
         }
         let vm = &mut machine.served.vm;
@@ -177,7 +179,7 @@ impl Host {
 
     pub fn from_vm(&mut self, port: usize, bytes: &[u8], now_ns: u64) {
         let machine = self.switch_to(port, now_ns);
-        let frame = verified(bytes);
+        let frame = machine.come_in(bytes);
         if machine.served.vm.stands_until().is_some() {
             machine.unsent.push_back(frame);
             self.plan(port);
@@ -189,7 +191,7 @@ impl Host {
 
     pub fn run(&mut self, now_ns: u64) {
         let now = START + now_ns;
-        let is_early = self.early == Early::Held;
+        let is_early = self.early != Early::Never;
         let due: Vec<usize> =
             self.due.iter().take_while(|(at, _)| *at <= now).map(|(_, port)| *port).collect();
         for port in due {
@@ -229,6 +231,7 @@ impl Host {
     /// Collects what leaves a port.
     fn collect(&mut self, port: usize) {
         let machine = &mut self.machines[port];
+        machine.serve_sockets();
         let vm = &mut machine.served.vm;
         let mut leaving = |to_vm: bool, mut frame: Frame| {
             frame.settle();
@@ -275,7 +278,7 @@ impl Machine {
         served.vm.now = START;
         served.vm.port.attached = settings.attached;
         let policy = served.vm.attach_settings();
-        if settings.early == Early::Held {
+        if settings.early != Early::Never {
             policy.run = port_run::PORT_ACCELERATE;
             policy.hold_chunks = (settings.hold_bytes / u64::from(HOLD_CHUNK)) as u32;
             served.start_engine(START);
@@ -283,6 +286,13 @@ impl Machine {
         if settings.incast.is_some() {
             served.vm.port.uplink_ifindex = Some(UPLINK);
         }
+        let downloads = (settings.early == Early::Split).then(|| {
+            Downloads::attach(&mut served.vm);
+            let mut downloads = Downloads::new(Vec::new(), seed);
+            downloads.namespace.super_packet_bytes = 0;
+            downloads.start(&mut served.vm);
+            downloads
+        });
         let grants_at = if settings.incast.is_some() { START } else { u64::MAX };
         Self {
             served,
@@ -292,8 +302,14 @@ impl Machine {
             held: 0,
             held_most: 0,
             engine_runs: 0,
+            downloads,
+            sockets_at: u64::MAX,
             due: u64::MAX,
         }
+    }
+
+    fn come_in(&self, bytes: &[u8]) -> Frame {
+        if self.downloads.is_some() { frame_for_sockets(bytes) } else { verified_frame(bytes) }
     }
 
     /// When it has something to do.
@@ -301,7 +317,9 @@ impl Machine {
         let waits = !self.served.vm.port.ring.is_empty() || !self.unsent.is_empty();
         let runs_at = if waits { self.served.vm.stands_until() } else { None };
         let runs_at = runs_at.unwrap_or(if waits { 0 } else { u64::MAX });
-        self.grants_at.min(self.helper_at).min(self.served.engine_at).min(runs_at)
+        let splitter_at = self.downloads.as_ref().map_or(u64::MAX, |downloads| downloads.at);
+        let own = [self.grants_at, self.helper_at, self.served.engine_at, self.sockets_at];
+        own.into_iter().fold(runs_at.min(splitter_at), u64::min)
     }
 
     fn run(&mut self, now: u64, is_early: bool) {
@@ -317,6 +335,14 @@ impl Machine {
             self.served.run_engine(now);
             self.engine_runs += 1;
         }
+        if let Some(downloads) = &mut self.downloads {
+            if self.sockets_at <= now {
+                downloads.namespace.timers(now);
+            }
+            if downloads.at <= now {
+                downloads.work(&mut self.served.vm);
+            }
+        }
         if self.helper_at <= now {
             self.served.vm.helper();
             self.helper_at = now + LOOK_NS;
@@ -328,7 +354,16 @@ impl Machine {
         }
     }
 
-    /// Tells the simulated device of the engine which connections there are.
+    /// Moves segments to the sockets of split connections and from them.
+    fn serve_sockets(&mut self) {
+        let Some(downloads) = &mut self.downloads else { return };
+        let vm = &mut self.served.vm;
+        downloads.exchange(vm, |_, _, _| {});
+        downloads.hear(vm);
+        self.sockets_at = downloads.namespace.next_timer(vm.now).unwrap_or(u64::MAX);
+    }
+
+    /// Tells the simulated devices of the engine and of sockets which connections there are.
     fn note_path(&mut self, bytes: &[u8], to_vm: bool) {
         let vm = &mut self.served.vm;
         if vm.connection(bytes, to_vm).is_some() || vm.paths.len() >= MOST_CONNECTIONS {
@@ -336,23 +371,20 @@ impl Machine {
         }
         let Some(headers) = Headers::of_start(bytes).filter(Headers::tcp) else { return };
         let Some([sender, own]) = headers.ports(bytes) else { return };
+        let Some([sender_ip, own_ip]) = headers.ips(bytes) else { return };
         let number = vm.paths.len();
-        let mut path = Path::new(0, 0, false);
-        (path.sender.1, path.vm.1) = (sender, own);
+        let [vm_mac, from_mac] = [0, 6].map(|at| bytes[at..at + 6].try_into().expect("6 bytes"));
+        let path = Path {
+            sender: (sender_ip, sender),
+            vm: (own_ip, own),
+            vm_mac,
+            from_mac,
+            next_hop: from_mac,
+            vlan: None,
+        };
+        if let Some(downloads) = &mut self.downloads {
+            downloads.namespace.paths.push((number, path.clone()));
+        }
         vm.paths.push((number, path));
     }
-}
-
-/// A frame whose checksums a device has verified. ns-3 computes none, but the programs check that
-/// of the IPv4 header.
-fn verified(bytes: &[u8]) -> Frame {
-    let mut bytes = bytes.to_vec();
-    if let Some(header) = bytes.get_mut(ETHERNET_BYTES..ETHERNET_BYTES + IPV4_BYTES) {
-        header[IPV4_CHECKSUM..IPV4_CHECKSUM + 2].fill(0);
-        let sum = !checksum::sum(header);
-        header[IPV4_CHECKSUM..IPV4_CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
-    }
-    let mut frame = Frame::new(bytes);
-    frame.summed = Summed::Unnecessary;
-    frame
 }

@@ -5,6 +5,7 @@
 //! call for the frames that leave, and for the time at which the host has to run again.
 
 mod host;
+mod incoming;
 mod no_guest;
 
 use std::slice;
@@ -63,7 +64,8 @@ pub unsafe extern "C" fn vsnoop_sim_new(settings: *const CSettings) -> *mut Host
         incast: (c.incast != 0).then_some((c.rate_bps, c.buffer_bytes)),
         early: match c.early {
             0 => Early::Never,
-            _ => Early::Held,
+            1 => Early::Held,
+            _ => Early::Split,
         },
         hold_bytes: c.hold_bytes,
         stops,

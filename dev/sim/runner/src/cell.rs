@@ -44,6 +44,7 @@ configurations! {
     IncastEarly "incast-early" "cubic" "incast-early",
     IncastDctcp "incast-dctcp" "dctcp" "incast",
     Early "early" "cubic" "early",
+    Split "split" "cubic" "split",
 }
 
 /// Traffic between senders and VMs.
@@ -105,6 +106,11 @@ impl Configuration {
     /// Has it incast control?
     pub fn is_controlled(self) -> bool {
         self.control().starts_with("incast")
+    }
+
+    /// Are there early acknowledgements, and no incast control?
+    pub fn is_early(self) -> bool {
+        matches!(self, Self::Early | Self::Split)
     }
 
     /// Does the switch have to mark?

@@ -59,23 +59,23 @@ fn best_of_others(cells: &[Done], wanted: &Cell) -> Option<f64> {
     let is_other = |cell: &Cell| {
         let c = cell.configuration;
         let same = Cell { configuration: c, ..wanted.clone() } == *cell;
-        same && !c.is_controlled() && !c.needs_marks() && c != Configuration::Early
+        same && !c.is_controlled() && !c.needs_marks() && !c.is_early()
     };
     let others = cells.iter().filter(|done| is_other(&done.cell));
     others.filter_map(|done| Some(done.outcome.as_ref()?.goodput_mbps)).reduce(f64::max)
 }
 
-/// Times sooner with `early`, for each VM, from the least gain on. Both have all their VMs.
+/// Times sooner than with `off`, for each VM, from the least gain on. Both have all their VMs.
 pub fn gains(cells: &[Done], wanted: &Cell) -> Option<Vec<f64>> {
     let find = |configuration| {
         let cell = Cell { configuration, ..wanted.clone() };
         cells.iter().find(|done| done.cell == cell)?.outcome.as_ref()
     };
-    let (off, early) = (find(Configuration::Off)?, find(Configuration::Early)?);
-    let pairs = off.vm_ms.iter().zip(&early.vm_ms);
-    let mut gains: Vec<f64> = pairs.map(|(off, early)| off / early).collect();
+    let (off, with) = (find(Configuration::Off)?, find(wanted.configuration)?);
+    let pairs = off.vm_ms.iter().zip(&with.vm_ms);
+    let mut gains: Vec<f64> = pairs.map(|(off, with)| off / with).collect();
     gains.sort_by(f64::total_cmp);
-    (off.ended > 0 && early.ended > 0 && !gains.is_empty()).then_some(gains)
+    (off.ended > 0 && with.ended > 0 && !gains.is_empty()).then_some(gains)
 }
 
 /// The value below which this part of sorted values is.
@@ -132,15 +132,20 @@ pub fn all(cells: &[Done], lab: &[Lab]) -> Vec<Figure> {
     let fair = cells.iter().filter(|done| done.cell.configuration == Configuration::Incast);
     let jain = fair.filter_map(|done| done.outcome.as_ref()?.other("jain")).reduce(f64::min);
     push("sim_incast_least_jain", jain, "index", "higher");
-    for series in ["recorded waits", "many VMs"] {
-        let early = |done: &&Done| {
-            done.cell.series == series
-                && done.cell.configuration == Configuration::Early
-                && done.cell.kind == Kind::Uploads
+    for (series, kind, with) in [
+        ("recorded waits", Kind::Uploads, Configuration::Early),
+        ("recorded waits", Kind::Downloads, Configuration::Split),
+        ("many VMs", Kind::Uploads, Configuration::Early),
+        ("many VMs", Kind::Downloads, Configuration::Split),
+    ] {
+        let is_it = |done: &&Done| {
+            let cell = &done.cell;
+            cell.series == series && (cell.kind, cell.configuration) == (kind, with)
         };
-        let gains = cells.iter().filter(early).filter_map(|done| gains(cells, &done.cell));
+        let gains = cells.iter().filter(is_it).filter_map(|done| gains(cells, &done.cell));
         let median = gains.map(|gains| percentile(&gains, 0.5)).reduce(f64::min);
-        let name = format!("sim_{}_least_median_gain", series.replace(' ', "_").to_lowercase());
+        let series = series.replace(' ', "_").to_lowercase();
+        let name = format!("sim_{series}_{}_least_median_gain", kind.name());
         push(&name, median, "times sooner", "higher");
     }
     figures

@@ -136,7 +136,7 @@ fn row_of_transfers(cells: &[Done], Done { cell, outcome, .. }: &Done) -> Vec<St
         let at = |part| format!("{:.2}", percentile(&gains, part));
         Some([at(0.1), at(0.5), at(0.9)].join("/"))
     };
-    let gain = if cell.configuration.name() == "early" { gain() } else { None };
+    let gain = if cell.configuration.is_early() { gain() } else { None };
     vec![
         cell.configuration.name().into(),
         cell.vms.to_string(),

@@ -47,6 +47,8 @@ pub struct Namespace {
     pub pipes: BTreeMap<u32, VecDeque<u8>>,
     next: u32,
     pub paths: Vec<(usize, Path)>,
+    /// Most bytes of a super-packet; with 0 the sockets send none.
+    pub super_packet_bytes: u16,
     /// Sockets that something has happened to: edge-triggered epoll tells of them.
     pub events: BTreeSet<u32>,
     /// Segments of no socket.
@@ -69,6 +71,7 @@ impl Namespace {
             pipes: BTreeMap::new(),
             next: 1,
             paths,
+            super_packet_bytes: 60_000,
             events: BTreeSet::new(),
             out: Vec::new(),
             crashes: 0,

@@ -63,11 +63,11 @@ impl Socket {
     }
 }
 
-fn settings(mss: u16, window: u64, tsval: u32, now: u64) -> EndSettings {
+fn settings(mss: u16, super_packet: u16, window: u64, tsval: u32, now: u64) -> EndSettings {
     EndSettings {
         iss: 0,
         mss,
-        units: (60_000 / mss).clamp(1, 16),
+        units: (super_packet / mss).clamp(1, 16),
         bytes: 0,
         writes: 1,
         write_gap_ms: 0,
@@ -126,7 +126,8 @@ impl Facing for Socket {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
             let now = namespace.now;
-            let settings = settings(mss, window.into(), local.tsval, now);
+            let most = namespace.super_packet_bytes;
+            let settings = settings(mss, most, window.into(), local.tsval, now);
             let tcp = Tcp::restored(settings, u64::from(side == Side::Peer), &restored, now);
             let number = namespace.number();
             let faced = Faced {
