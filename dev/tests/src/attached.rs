@@ -2,9 +2,9 @@
 
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
 use vsnoop_testbed::net::{Netns, check};
 use vsnoop_testbed::topology::{Family, PORT, Topology};
@@ -199,17 +199,13 @@ impl<'a> Attached<'a> {
 
     /// Waits until the VM itself has acknowledged everything.
     pub fn until_nothing_is_outstanding(&self) -> Result<()> {
-        let since = Instant::now();
-        loop {
+        self.wait_until("the VM acknowledges everything", || {
             let text = vsnoop(self.host, &["status", PORT, "--json"])?;
             let status: Value =
                 serde_json::from_str(&text).context("vsnoop status printed no JSON")?;
-            match find(&status, "outstanding_bytes") {
-                Some(0) => return Ok(()),
-                Some(_) if since.elapsed() < PATIENCE => {}
-                _ => bail!("waited in vain for the VM to acknowledge everything: {status}"),
-            }
-        }
+            let bytes = find(&status, "outstanding_bytes");
+            Ok(bytes.with_context(|| format!("no outstanding bytes: {status}"))? == 0)
+        })
     }
 
     /// All output of the command's reports, for the message of a failed test.
