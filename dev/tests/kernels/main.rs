@@ -6,7 +6,8 @@
 //! ([`vsnoop_testbed::guest::batch`]); the tests look at what they printed. A failure shows it.
 //!
 //! Where there is no QEMU, no package of such a kernel, or not the other software, they say so and
-//! count as ignored. The other software, and all of the tests on each kernel, are for `make soak`.
+//! count as ignored. The kernels between the oldest and the newest, the other software, and most of
+//! the tests are for `make soak`.
 
 mod coexistence;
 mod fit;
@@ -50,7 +51,7 @@ static MACHINES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
         verify: too_old::verify,
         report: OnceLock::new(),
     };
-    let [oldest, between @ .., newest] = guest::KERNEL_SERIES;
+    let [oldest, .., newest] = guest::KERNEL_SERIES;
     let beside = Machine {
         series: oldest,
         software: &coexistence::SOFTWARE,
@@ -67,14 +68,14 @@ static MACHINES: LazyLock<Vec<Machine>> = LazyLock::new(|| {
         verify: locked_down::verify,
         report: OnceLock::new(),
     };
-    let is_soak = soak::is_soak();
-    let with_all = fit_machine::<{ fit::ALL }>;
-    let with_few = if is_soak { with_all } else { fit_machine::<{ fit::FEW }> };
-    let with_most = if is_soak { with_all } else { fit_machine::<{ fit::MOST }> };
     // Those that take longest first.
-    let mut machines = vec![with_most(oldest), with_most(newest)];
-    machines.extend(is_soak.then_some(beside));
-    machines.extend(between.map(with_few));
+    let mut machines = if soak::is_soak() {
+        let mut machines = Vec::from(guest::KERNEL_SERIES.map(fit_machine::<{ fit::ALL }>));
+        machines.push(beside);
+        machines
+    } else {
+        [oldest, newest].map(fit_machine::<{ fit::FEW }>).into()
+    };
     machines.extend([locked_down, too_old]);
     machines
 });

@@ -10,8 +10,8 @@ use crate::interrupt;
 /// The shortest and the longest polling interval.
 const INTERVAL: Duration = Duration::from_millis(10);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
-/// A look that takes long, because it runs a program, is repeated after this many times as long.
-const LOOKS: u32 = 4;
+/// The next look comes after this part of the time that was waited: most looks run a program.
+const PART: u32 = 16;
 /// A pause looks this often whether an interrupt ends it.
 const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 
@@ -24,19 +24,18 @@ pub fn wait_until(
 ) -> Result<()> {
     let start = Instant::now();
     loop {
-        let look = Instant::now();
         if done()? {
             return Ok(());
         }
         interrupt::check()?;
         ensure!(start.elapsed() < limit, "waited in vain until {what}");
-        sleep_after(look.elapsed());
+        sleep_between_looks(start.elapsed());
     }
 }
 
-/// The pause after a look that took this long and saw nothing.
-pub fn sleep_after(look: Duration) {
-    thread::sleep((look * LOOKS).clamp(INTERVAL, LONGEST_INTERVAL));
+/// Sleeps until the next look, if all before it took this time and saw nothing.
+pub fn sleep_between_looks(waited: Duration) {
+    thread::sleep((waited / PART).clamp(INTERVAL, LONGEST_INTERVAL));
 }
 
 /// Sleeps, unless the run is interrupted.

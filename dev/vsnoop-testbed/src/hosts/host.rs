@@ -195,7 +195,6 @@ impl Host {
     pub fn until(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Result<()> {
         let since = Instant::now();
         loop {
-            let look = Instant::now();
             let shown = match status(&self.netns, &self.name) {
                 Ok(status) if wanted(&status) => return Ok(()),
                 Ok(status) => status["peers"].to_string(),
@@ -208,7 +207,7 @@ impl Host {
                 self.name,
                 self.words()
             );
-            wait::sleep_after(look.elapsed());
+            wait::sleep_between_looks(since.elapsed());
         }
     }
 }

@@ -16,7 +16,7 @@ use vsnoop_world::storm::{is_aborted, is_rolled_back, scenario};
 use vsnoop_world::world::{Ending, World};
 
 /// Storms of each kind in `make test`.
-const FEW: u64 = 1_500;
+const FEW: u64 = 500;
 
 /// Runs one storm; an error says what failed.
 fn run(kind: Kind, seed: u64) -> Result<(), String> {
