@@ -15,7 +15,7 @@ use vsnoop_testbed::hosts::{Network, Plan, inner_v4};
 use vsnoop_testbed::wait::wait_until;
 
 /// Until a host that is refused has called again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 /// The host whose certificate has expired.
 const EXPIRED: usize = 2;
 

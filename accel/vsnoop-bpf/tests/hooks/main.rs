@@ -32,7 +32,10 @@ use crate::scene::{
 };
 
 fn main() {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // Side by side, tests on an emulated Linux 6.12 failed twice, for a reason that is not known
+    // (dev/vsnoop-lab/notes/2026-12.md).
+    arguments.test_threads = Some(1);
     // As the command does: 65 ports have more descriptors than the usual soft limit.
     let most = getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit { current: most, maximum: most };
